@@ -1699,6 +1699,14 @@ CELL_API char *cell_shown_output(struct cell_shown_carry *carry, const char *byt
 
 /* ---- results ------------------------------------------------------------ */
 
+/* What to do about a cell whose answer was lost. */
+enum cell_retry {
+	CELL_RETRY_UNKNOWN = 0, /* the code failed, or it is not known whether the cell took place */
+	CELL_RETRY_YES =
+		1, /* the session is as it was before the cell: run it again, if what it did outside of the session may happen twice */
+	CELL_RETRY_NO = 2, /* the session has the state after the cell: only its answer is lost */
+};
+
 struct cell_outcome {
 	int code; /* CELL_OUT_*, or the CELL_E_* that ended the session during the run */
 	const char *type; /* "ZeroDivisionError"; "" when no exception */
@@ -1706,6 +1714,7 @@ struct cell_outcome {
 	const char *traceback; /* plain text; "" when none */
 	const char *limit; /* CELL_OUT_LIMIT: "memory", "pids", ...; else NULL */
 	uint64_t limit_max, limit_used;
+	int retry; /* CELL_RETRY_*; with CELL_OUT_KERNEL_DIED of the executors `remote` and those that build on it */
 };
 
 struct cell_text {

@@ -188,6 +188,7 @@ class Load:
     def __init__(self, proxy, n, pause=0.0):
         self.url, self.n, self.pause = "http://127.0.0.1:%d" % proxy.port, n, pause
         self.counts, self.lost, self.problems, self.stopping = [0] * n, [0] * n, [], False
+        self.saved_unanswered, self.unknown, self.unknown_ever = [0] * n, [0] * n, 0  # of cells since the last answer; ever
         self.saved = [[] for _ in range(n)]
 
     async def __aenter__(self):
@@ -229,15 +230,19 @@ class Load:
         save = self.counts[i] % 5 == 0
         result = await session.run("step(%r, %r)" % (name, save))
         if result.is_ok:
-            # A cell whose result was lost may be there: of those that were answered none may be missing, and none come twice.
-            assert self.counts[i] < result.value <= self.counts[i] + 1 + self.lost[i], (result.value, self.counts[i], self.lost[i])
-            self.lost[i] -= result.value - self.counts[i] - 1
+            # Of cells that were answered none may be missing, and none come twice. One whose answer was lost is there if the client was told so.
+            least = self.counts[i] + 1 + self.saved_unanswered[i]
+            assert least <= result.value <= least + self.unknown[i], (result.value, self.counts[i], self.saved_unanswered[i], self.unknown[i])
+            self.saved_unanswered[i] = self.unknown[i] = 0
             self.counts[i] = result.value
             if save:
                 self.saved[i].append(result.value)
             return
-        assert "its result is lost" in result.error, result.error
+        assert result.error_info.code == "kernel_died", result.error
         self.lost[i] += 1
+        self.saved_unanswered[i] += result.error_info.retry is False
+        self.unknown[i] += result.error_info.retry is None
+        self.unknown_ever += result.error_info.retry is None
 
     async def check(self, session, i, name):
         result = await again(session, "log == list(range(1, len(log) + 1)) and len(log)")
@@ -254,5 +259,5 @@ async def again(session, code):
         result = await session.run(code)
         if result.is_ok:
             return result.value
-        assert "its result is lost" in result.error, result.error
+        assert result.error_info.code == "kernel_died", result.error
     raise AssertionError(result.error)

@@ -293,10 +293,13 @@ def shared(*args, **options):
 
 class Proxy:
     """Passes bytes on, and cuts all connections when it is told to, or the first few after so many bytes. answers: for the first requests, a
-    connection each; b"": none."""
+    connection each; b"": none. While `passes` is clear, nothing of the server reaches its clients. `drops`: so many connections end when a client next
+    sends something, which the server does not get."""
 
     def __init__(self, port, cut_after=None, answers=()):
         self.port_of_server, self.cut_after, self.pairs, self.cuts, self.answers = port, cut_after, [], 0, list(answers)
+        self.drops, self.passes = 0, threading.Event()
+        self.passes.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -330,6 +333,11 @@ class Proxy:
                 if limit and passed > limit and self.cuts < 4:
                     self.cuts += 1
                     break
+                if source.getpeername()[1] == self.port_of_server:
+                    self.passes.wait()
+                elif self.drops:
+                    self.drops -= 1
+                    break
                 sink.sendall(data)
         except OSError:
             pass
@@ -348,6 +356,11 @@ class Proxy:
                     pass
         self.pairs.clear()
 
+    def lose(self):
+        """What is held back never arrives."""
+        self.cut()
+        self.passes.set()
+
     def close(self):
         self.listener.close()
-        self.cut()
+        self.lose()

@@ -100,16 +100,17 @@ static PyObject *get_totals(PyObject *self, void *closure)
 	return Py_BuildValue("(KKK)", (unsigned long long)out.total, (unsigned long long)err.total, (unsigned long long)text.total);
 }
 
-/* (code word, type, message, traceback, limit, max, used) or None */
+/* (code word, type, message, traceback, limit, max, used, retry) or None */
 static PyObject *get_error(PyObject *self, void *closure)
 {
 	(void)closure;
 	const struct cell_outcome *outcome = cell_result_error(RESULT(self));
 	if (!outcome)
 		Py_RETURN_NONE;
-	return Py_BuildValue("(sNNNzKK)", cell_code_word(outcome->code), text_or_none(outcome->type), text_or_none(outcome->message),
+	PyObject *retry = outcome->retry == CELL_RETRY_YES ? Py_True : outcome->retry == CELL_RETRY_NO ? Py_False : Py_None;
+	return Py_BuildValue("(sNNNzKKO)", cell_code_word(outcome->code), text_or_none(outcome->type), text_or_none(outcome->message),
 			     text_or_none(outcome->traceback), outcome->limit, (unsigned long long)outcome->limit_max,
-			     (unsigned long long)outcome->limit_used);
+			     (unsigned long long)outcome->limit_used, retry);
 }
 
 static PyObject *get_duration(PyObject *self, void *closure)

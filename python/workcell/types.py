@@ -41,6 +41,9 @@ class ErrorInfo(NamedTuple):
     limit: Optional[str]  #: ``limit_exceeded``: ``"memory"``, ``"pids"``, ...
     limit_max: int
     limit_used: int
+    #: ``kernel_died`` of a session server: True, the session is as it was before the cell, run it again; False, the cell took place and only its
+    #: answer is lost, do not; None, not known
+    retry: Optional[bool] = None
 
 
 #: More than a kernel can send as one picture: a larger file is not what the session wrote.

@@ -45,6 +45,8 @@ struct cell__kernel_answer {
 	/* remote: known only to the server */
 	int code;               /* CELL_OUT_*: the outcome; 0: the session decides */
 	bool lost;              /* the variables are lost */
+	int retry;              /* CELL_RETRY_* */
+	bool restored;          /* the variables are those from before the cell */
 	const char *notices[CELL_LIMIT_NOTICES]; /* deviations that are not errors, as the server says */
 	size_t n_notices;
 	int durable;            /* as in struct cell_result; 0: the server saves no sessions after their cells */

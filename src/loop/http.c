@@ -250,6 +250,19 @@ static size_t header_came(char *bytes, size_t one, size_t size, void *arg)
 	return size;
 }
 
+/* Right before a request is sent. */
+static int may_send(void *arg, char *address, char *own_address, int port, int own_port)
+{
+	struct cell__http_transfer *transfer = arg;
+	bool again = transfer->sent;
+	(void)address;
+	(void)own_address;
+	(void)port;
+	(void)own_port;
+	transfer->sent = true;
+	return again && transfer->once ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+}
+
 static void set_common(struct cell__http_transfer *transfer)
 {
 	CURL *easy = transfer->easy;
@@ -268,6 +281,8 @@ static void set_common(struct cell__http_transfer *transfer)
 	curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer);
 	curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, header_came);
 	curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer);
+	curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, may_send);
+	curl_easy_setopt(easy, CURLOPT_PREREQDATA, transfer);
 #if LIBCURL_VERSION_NUM >= 0x075700 /* 7.87 */
 	/* A name lookup in progress when a request ends must not delay the loop; its thread ends by itself. */
 	curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
@@ -327,6 +342,8 @@ int cell__http_start(struct cell__http *http, struct cell__http_transfer *transf
 		return -1;
 	curl_easy_reset(transfer->easy);
 	transfer->message[0] = '\0';
+	transfer->once = request->once;
+	transfer->sent = false;
 	set_common(transfer);
 	set_request(transfer->easy, request);
 	return curl_multi_add_handle(http->multi, transfer->easy) == CURLM_OK ? 0 : -1;

@@ -27,7 +27,8 @@ struct cell__http_request {
 	int64_t connect_ms;     /* 0: libcurl's own limit */
 	int64_t timeout_ms;     /* time limit of the whole transfer; 0: none */
 	int64_t silence_s;      /* fail when no data arrives for this long; 0: never */
-	bool path_as_is;        /* leave /../ in the URL to the server */
+	bool once; /* libcurl sends a request again whose old connection ended before the first byte of the answer: not this one */
+	bool path_as_is; /* leave /../ in the URL to the server */
 };
 
 /* Embedded in the owner's request; zero it before use, except for the functions. */
@@ -40,6 +41,7 @@ struct cell__http_transfer {
 	void (*header)(struct cell__http_transfer *transfer, const char *line, size_t size);
 	CURL *easy; /* for curl_easy_getinfo() and curl_easy_pause(); NULL before the first start */
 	struct curl_slist *headers;
+	bool once, sent;
 	char message[CURL_ERROR_SIZE];
 };
 
@@ -61,10 +63,10 @@ void cell__http_finish(struct cell__http_transfer *transfer);
  */
 struct cell__http_reply {
 	long status;
-	struct cell__buf body;      /* NUL-terminated */
+	struct cell__buf body; /* NUL-terminated */
 	struct cell__buf challenge; /* WWW-Authenticate, all of them joined by commas */
-	struct cell__buf location;  /* of a redirect, NUL-terminated; empty: none */
-	bool private_address;       /* it came from this computer or a private network */
+	struct cell__buf location; /* of a redirect, NUL-terminated; empty: none */
+	bool private_address; /* it came from this computer or a private network */
 };
 struct cell__http_rules {
 	size_t max_body;

@@ -112,11 +112,13 @@ void cell__outcome_answered(struct cell__run *run, bool refused, const struct ce
 		rc |= cell__result_set_limit(result, answer->limit, answer->limit_max, answer->limit_used);
 	else
 		rc = cell__result_take_answer(result, answer);
+	result->outcome.retry = answer->retry;
+	run->restored |= answer->restored;
 	if (rc < 0 && !result->failed)
 		(void)cell__result_set_error(result, CELL_E_NOMEM, "", "out of memory for the result", "");
 	if (answer->isolation && !result->own_isolation && (result->own_isolation = cell__strdup(answer->isolation)))
 		result->isolation = result->own_isolation;
-	cell__run_end(run, !answer->lost);
+	cell__run_end(run, !answer->lost && !answer->restored);
 }
 
 void cell__outcome_describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size)

@@ -428,6 +428,8 @@ static int add_error(struct cell__buf *out, const struct cell_result *result)
 	rc |= add_string(out, "type", o->type);
 	rc |= add_string(out, "message", o->message);
 	rc |= add_string(out, "traceback", o->traceback);
+	if (o->retry)
+		rc |= cell__buf_printf(out, ",\"retry\":%s", o->retry == CELL_RETRY_YES ? "true" : "false");
 	if (o->limit) {
 		rc |= cell__buf_add_str(out, ",\"limit\":{\"name\":");
 		rc |= cell__buf_add_json_string(out, o->limit, strlen(o->limit));

@@ -93,6 +93,40 @@ def test_a_program_ends_while_it_waits_to_open_again(server):
     proxy.close()
 
 
+def test_a_run_whose_number_did_not_arrive(server, tmp_path):
+    """Its connection broke before the server's first byte was there: it is found by the name that it gives to the state after it."""
+    proxy, go = serving.Proxy(server.port), tmp_path / "go"
+    others = {each["session_id"] for each in server.ask("GET", "/v1/sessions").json["sessions"]}
+    driver = support.Driver(*flags_for(server, proxy.port)[2:], executor="remote")
+    driver.run("n = 0")
+    session, = {each["session_id"] for each in server.ask("GET", "/v1/sessions").json["sessions"]} - others
+    proxy.passes.clear()
+    driver.start("import os, time\nprint('on', flush=True)\nn += 1\nwhile not os.path.exists(%r): time.sleep(0.01)\nn" % str(go))
+    support.wait_until(lambda: server.ask("GET", "/v1/sessions/%s" % session).json["running"], "the cell runs")
+    proxy.lose()
+    driver.next_event(lambda event: event["event"] == "chunk")
+    go.touch()
+    result = driver.answer()
+    assert result["value"] == 1 and result["stdout"] == "on\n", result
+    assert driver.close() == 0
+    proxy.close()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_cell_that_did_not_arrive_is_sent_again(server, fresh):
+    """The server knows that: it has had the session all the time."""
+    proxy = serving.Proxy(server.port)
+    driver = support.Driver(*flags_for(server, proxy.port)[2:], executor="remote")
+    driver.run("n = 0")
+    if fresh:
+        proxy.cut()
+    proxy.drops = 1
+    result = driver.run("n += 1\nn")
+    assert result["value"] == 1 and result["error"] is None and proxy.drops == 0, result
+    assert driver.close() == 0
+    proxy.close()
+
+
 def test_interrupt_and_timeout(server):
     driver = support.Driver(*flags_for(server)[2:], executor="remote")
     driver.start("print('on', flush=True)\nwhile True: pass")

@@ -189,6 +189,100 @@ def test_a_flood_of_events():
     assert found["error"]["code"] == "timeout" and len(found["stdout"]) < 64 << 20, found["error"]
 
 
+# ---- a cell whose answer is lost ----
+
+STATE = b"1" * 32
+
+
+def loses(before, after):
+    """A server that opens a session with these members, closes the connection of its run, and then says that of the session."""
+    def script(method, path):
+        if path.endswith("/runs"):
+            return b""
+        return answer(SESSION[:-1] + b"," + (before if method == "POST" else after) + b"}", b"201 Created" if method == "POST" else b"200 OK")
+
+    return script
+
+
+def error_of(script, *flags):
+    with hostile(script) as (url, heads):
+        done = run(url, *flags)
+    assert done.status == support.EXIT["kernel_died"], done
+    return done.result["error"], heads
+
+
+def test_what_the_server_says_of_a_lost_cell():
+    """The other cases below differ in what the server says, and must not end like this one."""
+    named = b'"cells":3,"state_id":"%s"' % STATE
+    error, _ = error_of(loses(named, named))
+    assert error["retry"] is True and "run it again" in error["message"], error
+    error, _ = error_of(loses(b'"cells":3', b'"cells":3'))  # an older server
+    assert error["retry"] is True, error
+    error, _ = error_of(loses(b'"cells":3', b'"cells":2'))
+    assert "retry" not in error and "cells before it" in error["message"], error
+    error, _ = error_of(loses(b'"cells":3', b'"cells":4'))  # somebody's
+    assert "retry" not in error and "not known" in error["message"], error
+
+
+LIES = [b"-1", b'"3"', b"1e300", b"1" + b"0" * 300, b"9007199254740993", b"18446744073709551616", b"3.5", b"true", b"null", b"[3]", b'{"a":3}', b"-0.5"]
+
+
+@pytest.mark.parametrize("cells", LIES, ids=lambda cells: cells.decode()[:24])
+def test_a_number_of_cells_that_is_none_is_not_known(cells):
+    error, _ = error_of(loses(b'"cells":' + cells, b'"cells":' + cells))
+    assert error["code"] == "kernel_died" and "retry" not in error, error
+
+
+@pytest.mark.parametrize("name", [b'"%s"' % (b"0" * 32), b'"%s"' % (b"A" * 32), b'"%s"' % (b"1" * 31), b'"%s"' % (b"1" * 33), b"5", b"null", b'"' + b"1" * (1 << 19) + b'"'],
+                         ids=lambda name: name.decode()[:36])
+def test_a_name_of_a_state_that_is_none_is_not_known(name):
+    error, _ = error_of(loses(b'"state_id":' + name, b'"state_id":' + name))
+    assert error["code"] == "kernel_died" and "retry" not in error, error
+
+
+def test_a_lost_cell_is_repeated_once():
+    """By a server that says again and again that it did not take place."""
+    named = b'"cells":3,"state_id":"%s"' % STATE
+    error, heads = error_of(loses(named, named), "--remote-repeat")
+    assert error["retry"] is True and len([head for head in heads if "/runs " in head.split("\r\n")[0]]) == 2, heads
+
+
+@pytest.mark.parametrize("number", [b"1", b"-5", b'"x"', b"1e300", b"null", b"0"])
+def test_a_run_that_is_said_to_go_on_is_looked_for_once(number):
+    """The server names the client's run as the one that runs, and never has it. The time of the cell ends that."""
+    posted = []
+
+    def script(method, path):
+        if path.endswith("/runs"):
+            return b""
+        if "/events" in path:
+            posted.append(path)
+            return answer(b'{"code":"not_found","detail":"no"}', b"404 Not Found")
+        mine = next((head.partition('"state_id":"')[2][:32] for head in heads if "/runs " in head and '"state_id":"' in head), "1" * 32).encode()
+        return answer(SESSION[:-1].replace(b"idle\"", b"busy\"") + b',"running":{"run_id":%s,"state_id":"%s"}}' % (number, mine),
+                      b"201 Created" if method == "POST" else b"200 OK")
+
+    with hostile(script) as (url, heads):
+        done = support.workcell("run", "--json", "--executor", "remote", "--remote-url", url, "--timeout", "2", "--grace", "1", "-e", "1")
+    assert done.status == support.EXIT["timeout"] and len(posted) == (number == b"1"), (done, posted)
+
+
+def test_the_server_is_not_asked_for_what_its_results_say():
+    """With --remote-repeat the state before a cell is known from the opening and from the cell before; of a server that does not say it, it is asked."""
+    for said, asked in ((b"1", 0), (b'"x"', 2)):
+        state = b',"cells":%s' % said
+        with hostile(lambda m, p: result(RESULT % (b"a" * 32, state)) if p.endswith("/runs") else answer(SESSION[:-1] + state + b"}")) as (url, heads):
+            done = support.workcell("run", "--executor", "remote", "--remote-url", url, "--remote-repeat", "-e", "first", "-e", "second")
+        assert done.status == 0 and len([head for head in heads if head.startswith("GET /v1/sessions/")]) == asked, heads
+
+
+def test_retry_of_a_server_is_a_truth_value_or_nothing():
+    for said, known in ((b"true", True), (b"false", False), (b'"true"', None), (b"1", None), (b"null", None)):
+        failed = (RESULT % (b"a" * 32, b"")).replace(b'"error":null', b'"error":{"code":"kernel_died","type":"","message":"x","traceback":"","retry":%s}' % said)
+        error, _ = error_of(opens(result(failed)))
+        assert error.get("retry") is known, error
+
+
 # ---- notices ----
 
 def test_notices_of_a_server_are_shown():

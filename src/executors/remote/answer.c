@@ -96,6 +96,23 @@ const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const 
 
 /* ---- results ---- */
 
+#define MAX_CELLS (1ll << 53) /* JSON numbers are exact up to that */
+
+void cell__remote_read_known(const json_t *object, struct cell__remote_known *ret_known)
+{
+	const json_t *cells = json_object_get(object, "cells"), *state = json_object_get(object, "state_id"),
+		     *awake = json_object_get(object, "awake_id");
+	double number = json_is_number(cells) ? json_number_value(cells) : -1;
+
+	*ret_known = (struct cell__remote_known){ .cells = -1 };
+	if (number >= 0 && number < (double)MAX_CELLS && (double)(int64_t)number == number)
+		ret_known->cells = (int64_t)number;
+	if (json_is_string(state))
+		(void)cell__state_id_read(json_string_value(state), &ret_known->state);
+	if (json_is_string(awake))
+		(void)cell__state_id_read(json_string_value(awake), &ret_known->awake);
+}
+
 struct result {
 	json_t *root;
 	struct cell__kernel_answer answer;
@@ -167,7 +184,7 @@ int cell__remote_own_code(struct cell__remote_kernel *kernel, int code)
 
 static const char *take_error(struct cell__kernel_answer *answer, const json_t *error, int *ret_code)
 {
-	const json_t *limit = json_object_get(error, "limit");
+	const json_t *limit = json_object_get(error, "limit"), *retry = json_object_get(error, "retry");
 
 	*ret_code = cell__remote_code(text_in(error, "code"));
 	if (!*ret_code)
@@ -178,6 +195,8 @@ static const char *take_error(struct cell__kernel_answer *answer, const json_t *
 	answer->error_type = text_in(error, "type");
 	answer->error_message = text_in(error, "message");
 	answer->error_traceback = text_in(error, "traceback");
+	if (json_is_boolean(retry))
+		answer->retry = json_is_true(retry) ? CELL_RETRY_YES : CELL_RETRY_NO;
 	if (json_is_object(limit)) {
 		answer->limit = text_in(limit, "name");
 		answer->limit_max = (uint64_t)json_integer_value(json_object_get(limit, "max"));
@@ -260,6 +279,7 @@ static const char *read_result(struct cell__remote_kernel *kernel, struct result
 		result->isolation = NULL;
 	answer->isolation = result->isolation;
 	answer->lost = strcmp(text_in(result->root, "state"), "lost") == 0;
+	answer->restored = strcmp(text_in(result->root, "state"), "restored") == 0;
 	take_notices(result, json_object_get(result->root, "notices"));
 	if (json_is_boolean(json_object_get(result->root, "durable")))
 		answer->durable = json_is_true(json_object_get(result->root, "durable")) ? 2 : 1;
@@ -299,6 +319,7 @@ void cell__remote_deliver(struct cell__remote_kernel *kernel)
 		cell__remote_fail(kernel, &err);
 	} else {
 		kernel->state = CELL_REMOTE_IDLE;
+		cell__remote_read_known(result.root, &kernel->known); /* for the next run */
 		kernel->events->result(kernel->owner, run_id, &result.answer);
 	}
 	json_decref(result.root);

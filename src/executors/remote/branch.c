@@ -60,6 +60,8 @@ int cell__remote_branch(struct cell__kernel *base, unsigned flags, const struct 
 		.gone = gone,
 		.gone_arg = arg,
 		.allow_fork = source->allow_fork,
+		.known.cells = -1,
+		.repeat = source->repeat,
 		.url = copy_of(source->url, &failed),
 		.socket = copy_of(source->socket, &failed),
 		.authorization = copy_of(source->authorization, &failed),

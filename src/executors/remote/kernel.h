@@ -14,9 +14,12 @@
 #ifndef CELL_EXECUTORS_REMOTE_KERNEL_H
 #define CELL_EXECUTORS_REMOTE_KERNEL_H
 
+#include <jansson.h>
+
 #include "executors/remote/remote.h"
 #include "loop/http.h"
 #include "spawn/process.h"
+#include "wire/saved.h"
 #include "wire/sse.h"
 #include "wire/traceparent.h"
 
@@ -26,6 +29,12 @@
 #define CELL_REMOTE_REPEAT_MS 30000
 #define CELL_REMOTE_FIRST_PAUSE_MS 50
 #define CELL_REMOTE_LONGEST_PAUSE_MS 2000
+
+/* What the server last said of the session's state. */
+struct cell__remote_known {
+	int64_t cells; /* that it has seen; -1: unknown */
+	struct cell__state_id state, awake; /* its name; that of the time since the session was opened or woken there */
+};
 
 struct cell__remote {
 	struct cell__executor_host *host; /* first */
@@ -92,9 +101,11 @@ struct cell__remote_kernel {
 	int64_t pause_ms;
 	enum cell__remote_retry retry;
 	struct cell_error lost; /* CELL_REMOTE_ASK: how the run was lost */
-	bool counting, counted,
-		repeated; /* the server is asked how many cells the session has, before the run; was; the run was started twice */
-	int64_t cells; /* before the run; -1: unknown */
+	bool counting, counted; /* the server is asked for `known` before the run; was */
+	bool repeated; /* the run was started twice */
+	bool joined; /* the run was found at the server by `after` */
+	struct cell__remote_known known; /* before the run */
+	struct cell__state_id after; /* the name that the run gives to the state after it */
 	/* forks */
 	struct cell__remote_kernel *source; /* it is being forked from that; else NULL */
 	struct cell__remote_kernel *branches; /* that are being forked from it; a run waits for them */
@@ -161,6 +172,8 @@ int cell__remote_code(const char *word);
 int cell__remote_own_code(struct cell__remote_kernel *kernel, int code);
 /* The server says in the stream that the run did not begin, and could be started again. */
 void cell__remote_run_refused(struct cell__remote_kernel *kernel, const struct cell_error *err);
+/* Of a session or a result.  Anything but a number of cells, or a name, is unknown. */
+void cell__remote_read_known(const json_t *object, struct cell__remote_known *ret_known);
 /* NULL, or the problem, as text for cell__remote_protocol_error(). */
 const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const struct cell__sse_event *event);
 /* The run has ended: its session gets the result. */

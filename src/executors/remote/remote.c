@@ -12,6 +12,7 @@
  * its kernel.  Everything from the server is checked like everything from a kernel.
  */
 #define _GNU_SOURCE
+#include "base/random.h"
 #include "executors/registry.h"
 #include "executors/remote/kernel.h"
 
@@ -104,15 +105,16 @@ void cell__remote_protocol_error(struct cell__remote_kernel *kernel, const char 
 void cell__remote_session_opened(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
 	struct cell__remote_kernel *kernel = exchange->kernel;
-	json_t *answer = code == CURLE_OK && status == 201
-				 ? json_loadb(exchange->answer.data ? exchange->answer.data : "", exchange->answer.size, 0, NULL)
-				 : NULL;
+	json_t *answer = code == CURLE_OK && status == 201 ? json_loadb(exchange->answer.data ? exchange->answer.data : "",
+									exchange->answer.size, JSON_DECODE_INT_AS_REAL, NULL)
+							   : NULL;
 	const char *id = json_string_value(json_object_get(answer, "session_id"));
 	struct cell_error err;
 
 	cell__remote_part(kernel);
 	if (id && *id && strlen(id) < sizeof(kernel->session) && !id[strspn(id, "0123456789abcdefABCDEF-")]) {
 		strcpy(kernel->session, id);
+		cell__remote_read_known(answer, &kernel->known);
 		kernel->state = CELL_REMOTE_IDLE;
 	}
 	json_decref(answer);
@@ -248,6 +250,7 @@ static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host,
 							.owner = owner,
 							.reopen = own->reopen,
 							.repeat = own->repeat,
+							.known.cells = -1,
 							.allow_fork = own->allow_fork };
 		cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
 		kernel->workspace = own->workspace ? cell__strdup(own->workspace) : NULL;
@@ -356,6 +359,7 @@ void cell__remote_trace(struct cell__kernel *base, const char *traceparent)
 int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err)
 {
 	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
+	char after[33];
 
 	if (!cell__utf8_ok(code, size))
 		return cell_fail(err, CELL_E_INVALID, 0, "the code is not valid UTF-8, which a session server requires");
@@ -366,8 +370,10 @@ int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *cod
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the cell");
 	kernel->code_size = size;
 	kernel->run_id = run_id;
-	kernel->interrupt_wanted = kernel->counting = kernel->counted = kernel->repeated = false;
-	kernel->cells = -1;
+	kernel->interrupt_wanted = kernel->counting = kernel->counted = kernel->repeated = kernel->joined = false;
+	cell__random_hex(after, sizeof(after) - 1);
+	if (!cell__state_id_read(after, &kernel->after))
+		kernel->after.low = 1; /* all zeros, once in 2^128 runs */
 	kernel->refused_us = 0;
 	/* It has failed between two runs, and exited() is on its way: that ends the run.  A request now could outlive the kernel. */
 	if (kernel->state == CELL_REMOTE_CLOSING)
