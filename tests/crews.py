@@ -77,24 +77,27 @@ class HAProxy(serving.Server):
 
 
 class Nginx(HAProxy):
-    """nginx, which asks the next server when one cannot be connected to, or is not ready for what changes nothing."""
+    """nginx with packaging/nginx.conf, for these servers."""
 
-    def __init__(self, path, ports):
+    def __init__(self, path, ports, wait=True):
         self.port, self.path, self.address = serving.free_port(), None, "127.0.0.1"
-        servers = "".join("server %s max_fails=1 fail_timeout=1s;" % (port if isinstance(port, str) else "127.0.0.1:%d" % port) for port in ports)
-        path.write_text("""daemon off; master_process off; pid %(path)s.pid; error_log stderr;
-events { worker_connections 4096; }
-http {
-  access_log off; proxy_buffering off; proxy_request_buffering off; proxy_read_timeout 1m; client_max_body_size 0;
-  client_body_temp_path %(path)s.b; proxy_temp_path %(path)s.p; fastcgi_temp_path %(path)s.f; uwsgi_temp_path %(path)s.u; scgi_temp_path %(path)s.s;
-  upstream all { %(servers)s }
-  server { listen 127.0.0.1:%(port)d; location / { proxy_pass http://all; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
-    proxy_connect_timeout 2s; } }
-}
-""" % {"path": path, "servers": servers, "port": self.port})
-        self.process = subprocess.Popen([shutil.which("nginx") or "/usr/sbin/nginx", "-c", str(path)], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        support.wait_until(self.answers, "the proxy answers")
+        with open(os.path.join(support.ROOT, "packaging", "nginx.conf"), encoding="utf-8") as file:
+            text = file.read()
+        for settings in ("max_fails=3 fail_timeout=2s", "max_fails=0"):
+            servers = "".join("\t\tserver %s %s;\n" % (port if isinstance(port, str) else "127.0.0.1:%d" % port, settings) for port in ports)
+            text, n = re.subn(r"(\t\tserver [^;]* %s;\n)+" % settings, lambda _: servers, text)
+            assert n == 1, settings
+        text, n = re.subn(r"listen 127.0.0.1:8080;", "listen 127.0.0.1:%d;" % self.port, text)
+        assert n == 1
+        folders = "".join("\t%s_temp_path %s.%s;\n" % (name, path, name) for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        path.write_text("daemon off; master_process off; pid %s.pid; error_log %s.log;\n" % (path, path) + text.replace("http {\n", "http {\n" + folders, 1))
+        self.process = subprocess.Popen([self.program(), "-c", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if wait:
+            support.wait_until(self.answers, "the proxy answers")
+
+    @staticmethod
+    def program():
+        return shutil.which("nginx") or "/usr/sbin/nginx"
 
 
 class Traefik(HAProxy):
