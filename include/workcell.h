@@ -2179,6 +2179,11 @@ CELL_API int cell_server_pool_fd(const struct cell_server_pool *pool);
  */
 CELL_API int cell_server_pool_accept(struct cell_server_pool *pool);
 /*
+ * Worker N is held on the core number N modulo their count of those that this process may use, which is up to the caller: clients whose packets arrive
+ * on a core go to its worker, unless that has many more than others.
+ */
+CELL_API void cell_server_pool_hold(struct cell_server_pool *pool);
+/*
  * All workers are about to be told to end: none is started in place of another any more, and none of them ends before the sessions of all of them
  * sleep.  Call before they are told, and now and then afterwards.  1: a worker still takes clients; 0: cell_server_pool_close() is due.
  */

@@ -729,6 +729,8 @@ static int serve_all(struct serve_flags *flags, struct cell_server_options *opti
 	crew.is_confined = !executor || (strcmp(executor, "subprocess") && strcmp(executor, "inprocess"));
 	if (cell_server_pool_create(options, crew.count, &options->pool, err) < 0)
 		return -1;
+	if (crew.holds)
+		cell_server_pool_hold(options->pool);
 	status = cell__serve_supervise(options->pool, &crew, &live.worker, &live.ready_fd, err);
 	if (live.worker < 0) {
 		cell_server_pool_destroy(options->pool);

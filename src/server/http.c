@@ -503,8 +503,10 @@ static void handle_connection(void *arg, struct MHD_Connection *mhd, void **stat
 			connection->next->at = &connection->next;
 		server->connections = connection;
 		connection->inner = server->adding_inner;
-		if (connection->inner)
+		if (connection->inner) {
+			server->inner_connections++;
 			return;
+		}
 		cell__guests_add(&server->guests, &connection->guest, descriptor_of(mhd), cell__http_address(mhd));
 		return;
 	}
@@ -512,6 +514,9 @@ static void handle_connection(void *arg, struct MHD_Connection *mhd, void **stat
 		return;
 	if (!connection->inner)
 		cell__pool_client_left(server);
+	else
+		server->inner_connections--;
+	server->inner_changed |= connection->inner;
 	cell__guests_leave(&server->guests, &connection->guest);
 	free(connection->url);
 	*connection->at = connection->next;
@@ -607,8 +612,11 @@ static void run_daemon(struct cell_server *server)
 	do {
 		server->due = false;
 		cell__tls_run(server);
-		if (server->inner)
+		/* Without connections it has nothing to do, once it has freed the last one. */
+		if (server->inner && (server->inner_connections || server->inner_changed)) {
+			server->inner_changed = false;
 			MHD_run(server->inner);
+		}
 	} while (++rounds < MAX_ROUNDS && (server->due || (MHD_get_timeout(server->daemon, &timeout) == MHD_YES && !timeout) ||
 					   (server->inner && MHD_get_timeout(server->inner, &timeout) == MHD_YES && !timeout)));
 	/* Still not done: others have their job first. */
@@ -691,6 +699,7 @@ void cell__http_add(struct cell_server *server, int fd, const struct sockaddr *f
 	server->adding_inner = inner; /* for handle_connection(), which is called from inside */
 	is_added = MHD_add_connection(inner ? server->inner : server->daemon, fd, from, from_size) == MHD_YES;
 	server->adding_inner = false;
+	server->inner_changed |= inner;
 	if (!is_added && !inner) /* libmicrohttpd has closed it, without a word to us */
 		cell__pool_client_left(server);
 	server->due = true;

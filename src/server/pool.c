@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 #define SEND_BUFFER_BYTES (256 * 1024)
 #define MAX_ACCEPTED 64 /* in one go */
 #define INBOX_BYTES (1 << 20)
+#define NEAR_CLIENTS 8 /* that a worker may have more, and twice as many, if they are on its core */
 
 struct place {
 	struct cell__server_use use;
@@ -63,6 +65,8 @@ struct cell_server_pool {
 	int n;
 	pid_t program; /* that started this worker */
 	int64_t max_connections;
+	bool holds; /* each worker is held on a core */
+	cpu_set_t cores;
 	int next; /* worker, where several have as few clients */
 	int inboxes[CELL_POOL_MAX_WORKERS][2]; /* read, written */
 };
@@ -642,8 +646,8 @@ int cell_server_pool_fd(const struct cell_server_pool *pool)
 	return pool ? pool->listen_fd : -1;
 }
 
-/* The one with the fewest clients; any: also one that leaves.  -1: none. */
-static int choose_worker(struct cell_server_pool *pool, bool any)
+/* The one with the fewest clients; any: also one that leaves; core: only those that are held on that one, -1: all.  -1: none. */
+static int find_worker(const struct cell_server_pool *pool, bool any, int core)
 {
 	int found = -1;
 
@@ -652,11 +656,46 @@ static int choose_worker(struct cell_server_pool *pool, bool any)
 		const struct place *place = &pool->shared->workers[at];
 		bool may = __atomic_load_n(&place->up, __ATOMIC_SEQ_CST) || (any && __atomic_load_n(&place->reads, __ATOMIC_SEQ_CST));
 
-		if (may && (found < 0 || place->connections < pool->shared->workers[found].connections))
+		if (may && (core < 0 || at % CPU_COUNT(&pool->cores) == core) &&
+		    (found < 0 || place->connections < pool->shared->workers[found].connections))
 			found = at;
 	}
+	return found;
+}
+
+/* On which of our cores the packets of this client arrive: its number among them.  -1: on another, or nobody knows. */
+static int find_core(const struct cell_server_pool *pool, int fd)
+{
+	int cpu = -1, core = 0;
+	socklen_t size = sizeof(cpu);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size) < 0 || cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &pool->cores))
+		return -1;
+	for (int i = 0; i < cpu; i++)
+		core += CPU_ISSET(i, &pool->cores) ? 1 : 0;
+	return core;
+}
+
+/*
+ * The worker for a client.  fd: -1: it has not been accepted.  Workers that are held on cores get the clients of theirs: waking a process on another
+ * core costs more than a short cell.  But clients that all arrive on one core are shared out.
+ */
+static int choose_worker(struct cell_server_pool *pool, bool any, int fd)
+{
+	int found = find_worker(pool, any, -1), core = found >= 0 && fd >= 0 && pool->holds ? find_core(pool, fd) : -1;
+	int near = core < 0 ? -1 : find_worker(pool, any, core);
+	const struct place *places = pool->shared->workers;
+
+	if (near >= 0 && places[near].connections <= 2 * places[found].connections + NEAR_CLIENTS)
+		found = near;
 	pool->next = found + 1;
 	return found;
+}
+
+void cell_server_pool_hold(struct cell_server_pool *pool)
+{
+	if (pool)
+		pool->holds = sched_getaffinity(0, sizeof(pool->cores), &pool->cores) == 0 && CPU_COUNT(&pool->cores) > 0;
 }
 
 /* Gives one client to a worker.  1: done; 0: none waits; -1: not now. */
@@ -665,7 +704,7 @@ static int hand_out(struct cell_server_pool *pool, bool any)
 	struct sockaddr_storage from = { 0 };
 	socklen_t size = sizeof(from);
 	int64_t connections = 0, *counted;
-	int worker = choose_worker(pool, any), fd;
+	int worker = choose_worker(pool, any, -1), fd;
 
 	for (int at = 0; at < pool->n; at++)
 		connections += pool->shared->workers[at].connections;
@@ -674,6 +713,12 @@ static int hand_out(struct cell_server_pool *pool, bool any)
 	fd = accept4(pool->listen_fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0)
 		return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM ? -1 : 0;
+	if (pool->holds)
+		worker = choose_worker(pool, any, fd);
+	if (worker < 0) { /* it left just now */
+		cell__close_fd(&fd);
+		return -1;
+	}
 	counted = &pool->shared->workers[worker].connections;
 	__atomic_add_fetch(counted, 1, __ATOMIC_RELAXED);
 	if (send_message(pool, worker, CELL_POOL_CLIENT, fd, (const struct sockaddr *)&from, size) < 0)
@@ -688,7 +733,7 @@ int cell_server_pool_accept(struct cell_server_pool *pool)
 
 	if (!pool || pool->listen_fd < 0)
 		return 0;
-	if (pool->starting && choose_worker(pool, false) < 0) {
+	if (pool->starting && choose_worker(pool, false, -1) < 0) {
 		(void)cell__starting_step(pool->starting, 0);
 		return -1;
 	}
@@ -703,7 +748,7 @@ int cell_server_pool_leave(struct cell_server_pool *pool)
 	if (!pool)
 		return 0;
 	__atomic_store_n(&pool->shared->leaves, 1, __ATOMIC_SEQ_CST);
-	return choose_worker(pool, false) >= 0;
+	return choose_worker(pool, false, -1) >= 0;
 }
 
 void cell_server_pool_clear(struct cell_server_pool *pool, int worker)

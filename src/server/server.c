@@ -81,6 +81,11 @@ int cell_server_pool_accept(struct cell_server_pool *pool)
 	return 0;
 }
 
+void cell_server_pool_hold(struct cell_server_pool *pool)
+{
+	(void)pool;
+}
+
 int cell_server_pool_leave(struct cell_server_pool *pool)
 {
 	(void)pool;
