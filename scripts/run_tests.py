@@ -280,7 +280,7 @@ def stage_swarm():
     try:
         with docker_engine.engine(say) as env:
             if env:
-                pytests("build", "tests/swarm", workers=0, WORKCELL_TEST_SWARM_SESSIONS="40", **env)
+                pytests("build", "tests/swarm", workers=0, WORKCELL_TEST_SWARM_SESSIONS=os.environ.get("WORKCELL_TEST_SWARM_SESSIONS", "40"), **env)
             else:
                 notes_not_run.append("tests/swarm")
     except (OSError, AssertionError, subprocess.CalledProcessError) as error:

@@ -1064,7 +1064,7 @@ struct cell_server {
 	struct cell__connection *connections;
 	struct cell__guests guests; /* the connections without a valid token */
 	bool due, quiesced;
-	bool adding_inner;  /* cell__http_add() adds a connection of another worker */
+	bool adding_inner; /* cell__http_add() adds a connection of another worker */
 	bool inner_changed; /* one came or went, since MHD_run() */
 	int inner_connections;
 	struct cell__tls *tls; /* NULL: no TLS */
