@@ -504,9 +504,12 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	 * very moment may then see neither the record nor a bell; it polls once more after arming.
 	 */
 	atomic_store_explicit((_Atomic uint64_t *)&ring->head, ring_head, memory_order_release);
-	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next poll. */
-	if (atomic_load_explicit((_Atomic uint32_t *)&ring->armed, memory_order_relaxed)) {
-		bool half = type != CELL_RING_SYNC && size > 0 && ((const char *)bytes)[size - 1] != '\n';
+	/*
+	 * The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next poll.  Output, or a frame that wakes it, follows
+	 * each SYNC record.
+	 */
+	if (type != CELL_RING_SYNC && atomic_load_explicit((_Atomic uint32_t *)&ring->armed, memory_order_relaxed)) {
+		bool half = size > 0 && ((const char *)bytes)[size - 1] != '\n';
 		if (!(half && can_ring_late()) && atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
 			return ring_doorbell(seen_tail);
 	}
