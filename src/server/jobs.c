@@ -299,6 +299,7 @@ static void job_start(struct cell__job *job)
 	CELL_AUTO_FREE char *code = cell__take_ptr(job->code);
 	struct cell_error err;
 
+	job->refs++; /* it may end at once: its kernel cannot be started */
 	job->state = CELL_JOB_RUNNING;
 	served->running = job;
 	job->started_us = cell__now_us();
@@ -315,6 +316,7 @@ static void job_start(struct cell__job *job)
 		job_ended(job, NULL, &err);
 	else if (job->state == CELL_JOB_RUNNING && cell__state_id_known(job->state_id))
 		cell__session_name_state_on_loop(served->session, job->run_id, job->state_id);
+	cell__job_unref(job);
 }
 
 void cell__job_name_state(struct cell__job *job, struct cell__state_id id)

@@ -178,7 +178,7 @@ def test_a_container_that_dies_is_replaced():
     result = driver.answer()
     assert result["error"]["code"] == "kernel_died", result
     # Whichever comes first: the engine's word, or that nobody listens any more.
-    assert re.search("the container ended with status 137|connect", result["error"]["message"]), result
+    assert re.search("the container ended with status 137|connect|sending data", result["error"]["message"]), result
     assert result["state"] == "lost"
     assert driver.value("'x' in dir()") is False
     second = driver.id()

@@ -417,7 +417,7 @@ def test_the_typescript_sdk(listen, tmp_path):
     done = subprocess.run([peers.node(), str(script), "http://127.0.0.1:%d/mcp" % server.port, TOKEN], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    assert json.loads(done.stdout) == [13, 42, "hi\n"]
+    assert json.loads(done.stdout) == [14, 42, "hi\n"]
 
 
 def test_the_inspector(listen, tmp_path):

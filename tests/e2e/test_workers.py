@@ -192,11 +192,18 @@ def test_there_is_a_worker_for_each_core(flags):
     server = serving.Server("--executor", "subprocess", "--workers", 0, *flags)
     cores = len(os.sched_getaffinity(0))
     assert len(server.worker_pids()) == (cores if cores > 1 else 0)  # one is the process itself
-    connections = [server.connect() for _ in range(cores)]  # one to each
+    own = sorted(os.sched_getaffinity(0))
+    connections = []  # one to each: workers that are held get the clients of their core
+    for cpu in own:
+        os.sched_setaffinity(0, {cpu})
+        try:
+            connections.append(server.connect())
+            connections[-1].connect()
+        finally:
+            os.sched_setaffinity(0, own)
     seen = [server.execute("import os; sorted(os.sched_getaffinity(0))", session=server.session(connection=connection), connection=connection)["value"]
             for connection in connections]
-    own = sorted(os.sched_getaffinity(0))
-    assert sorted(seen) == ([[cpu] for cpu in own] if flags and cores > 1 else [own] * cores)
+    assert (seen if flags else sorted(seen)) == ([[cpu] for cpu in own] if flags and cores > 1 else [own] * cores)
     for connection in connections:
         connection.close()
     server.close()
