@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""cluster.py [--sessions N] [--think SEC] [--beside N] [--rounds N] [wake|update|cells]...: several servers with sessions in one Redis, for docs/benchmark.md.
+"""cluster.py [--sessions N] [--think SEC] [--settle SEC] [--beside N] [--rounds N] [wake|update|cells]...: several servers with sessions in one Redis, for docs/benchmark.md.
 
 wake    a session with 100 MB of random bytes sleeps at one server and is woken by a request at another; the same at the server that saved it; and the
         floor: the bytes read from Redis by a client that does nothing with them; --beside: while so many other sessions run cells
 update  three servers behind HAProxy, nginx and Traefik (if it is there) are replaced one after the other while each of N sessions runs a cell, and another one --think
-        seconds after its answer, on average: what was refused, p50, p99
+        seconds after its answer, on average, with --settle seconds (5) between a new server and the end of the next one: what was refused, p50, p99
 cells   cells a second with one server and with three by turns, each held to a fixed share of a CPU by cgroups (needs root): clients that reach the
         server that has their session, by themselves and by a proxy with the rules of packaging/haproxy.cfg, and by one that takes any
 
@@ -124,7 +124,7 @@ def update(crew, redis, options):
     for kind in (crews.HAProxy, crews.Nginx, *([crews.Traefik] if crews.Traefik.program() else [])):
         proxy = kind(crew.path / (kind.__name__ + ".cfg"), ports)
         clients = Clients(proxy, options.sessions, options.think)
-        replace_all(crew, clients, flags)
+        replace_all(crew, clients, flags, options.settle)
         print("%s, %d sessions, %g s between cells; the update took %.1f s" % (kind.__name__, options.sessions, options.think, clients.took))
         for name in ("before", "during", "after"):
             show("%s a rolling update" % name, [value for phase, value in clients.times if phase == name] or [0])
@@ -132,13 +132,14 @@ def update(crew, redis, options):
         proxy.close()
 
 
-def replace_all(crew, clients, flags):
+def replace_all(crew, clients, flags, settle):
     clients.phase = "before"
     time.sleep(clients.think + SECONDS)
     clients.phase, begun = "during", time.perf_counter()
     for server in list(crew.servers):
         crew.stop(server)
         crew.start(*flags, port=server.port)
+        time.sleep(settle)  # as engines do: minReadySeconds of the chart, update_config of the Swarm stack
     clients.took = time.perf_counter() - begun
     clients.phase = "after"
     time.sleep(clients.think + SECONDS)
@@ -229,12 +230,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--think", type=float, default=4)
+    parser.add_argument("--settle", type=float, default=5)
     parser.add_argument("--beside", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("what", nargs="*", default=["wake", "update", "cells"])
     options = parser.parse_args()
     for name in options.what:
-        redis = spaces.Redis("--appendonly", "yes") if name == "update" else spaces.Redis()
+        redis = spaces.Redis("--appendonly", "yes", "--rdbcompression", "no") if name == "update" else spaces.Redis()
         with tempfile.TemporaryDirectory(prefix="workcell-cluster-") as folder:
             crew = crews.Crew(pathlib.Path(folder), redis, lease="15", executor="sandbox" if name != "cells" else "subprocess")
             try:
