@@ -23,7 +23,7 @@
 #define HEAD "%%%%workcell_script\n" /* of a format */
 #define HEAD_FETCHES 1
 #define HEAD_IS_BASH 2
-#define RUNS 10000
+#define RUNS 1000
 #define IDLE_US 10000000
 #define BACKSTOP_MS 2000 /* the kernel ends a program in time; if it does not, the kernel is killed */
 #define MIB (1024 * 1024)
