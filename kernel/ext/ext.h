@@ -127,6 +127,13 @@ PyObject *wc_template_code(PyObject *self, PyObject *unused);
  */
 int wc_template_data(void (*program)(void));
 
+/* ---- early.c ---- */
+
+/* In a process that forks programs, before the first fork that wc_early_begin() is called in. */
+void wc_early_prepare(void);
+/* In a program, before it allocates anything: its first objects come from malloc(). */
+void wc_early_begin(void);
+
 /* ---- alone.c ---- */
 
 PyObject *wc_is_alone(PyObject *self, PyObject *args);

@@ -273,6 +273,7 @@ static int run_python(const struct program *program)
 static void __attribute__((noreturn)) be_program(const struct program *program, bool rehearses)
 {
 	sigset_t none;
+	wc_early_begin();
 	PyOS_AfterFork_Child();
 	write_program(program);
 	sigemptyset(&none);
@@ -581,6 +582,7 @@ static void rehearse(void)
 /* Before the second program: from then on nothing changes any more in the memory of the kernel. */
 static void prepare(void)
 {
+	wc_early_prepare();
 	if (wc_template_data(rehearse) < 0)
 		_exit(LOST_STATUS);
 	(void)remove_folder(AT_FDCWD, folder, 0);

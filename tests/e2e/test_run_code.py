@@ -221,6 +221,55 @@ def test_data_that_programs_do_not_use_is_not_copied_for_them(server):
     assert changed == ["0\n", "10\n", "0\n", "10\n", "0\n"], changed
 
 
+ALLOCATES = """
+import sys
+kept = [bytes(n) for n in range(0, 2000, 7)] + [[n] * n for n in range(100)] + [{n: str(n)} for n in range(300)]
+grown = bytearray()
+for n in range(3000):
+    grown.append(n & 255)
+pools = sys.getallocatedblocks()
+more = [str(n) for n in range(20000)]
+pools = sys.getallocatedblocks() - pools
+assert [len(each) for each in kept[:286]] == list(range(0, 2000, 7)) and grown[2999] == 2999 & 255 and more[-1] == "19999"
+kept.clear(), more.clear(), grown.clear()
+print(pools > 15000)
+"""
+# The module below tracemalloc, because importing that one allocates more than comes from malloc().
+TRACES = """
+import _tracemalloc
+_tracemalloc.start(1)
+many = [str(n) for n in range(10000)]
+print(_tracemalloc.get_traced_memory()[0] > 400000)
+"""
+MAPPINGS = """
+import json, re
+files = {}
+for line in open("/proc/self/maps"):
+    found = re.search(r" (/.*\\.so[.0-9]*|/.*/python[.0-9]*)$", line)
+    if found: files[found[1]] = files.get(found[1], 0) + 1
+print(json.dumps([max(count for name, count in files.items() if "_workcell" not in name), "workcell-data" in open("/proc/self/maps").read()]))
+"""
+
+
+@pytest.mark.parametrize("python", [path for path, version in support.interpreters() if version >= (3, 9)])
+def test_memory_of_programs_on_every_cpython(python):
+    """What is done so that a fork is cheap: mappings are joined, and the first objects come from malloc()."""
+    server = serving.Server("--sandbox-fusion", python=python)
+    for _ in range(3):
+        for code in (ALLOCATES, TRACES):
+            answer = run(server, code)
+            assert answer["run_result"]["stdout"] == "True\n", answer
+    most, has_data = json.loads(run(server, MAPPINGS)["run_result"]["stdout"])
+    assert has_data and most <= 2, most
+    server.close()
+
+
+def test_a_short_program_copies_few_pages(server):
+    """Page faults do not depend on the machine's load. About 75 of print(1 + 1), some more of this one."""
+    faults = [int(run(server, "print(open('/proc/self/stat').read().split()[9])")["run_result"]["stdout"]) for _ in range(4)]
+    assert faults[-1] < 150, faults
+
+
 @pytest.mark.parametrize("limits", [("--memory", "64M"), ("--disk", "2M"), ("--preload", "numpy")], ids=["memory", "disk", "preload"])
 def test_many_programs_of_a_server_with(limits):
     """Where the data cannot become a file, everything is as before."""
