@@ -77,6 +77,12 @@ static void take_finished(struct cell__http *http)
 		struct cell__http_transfer *transfer = NULL;
 		curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &transfer);
 		curl_multi_remove_handle(http->multi, msg->easy_handle);
+		if (transfer->refused) {
+			code = CURLE_GOT_NOTHING;
+			snprintf(
+				transfer->message, sizeof transfer->message,
+				"the connection ended before the answer; the request is not sent again, because it may have been carried out");
+		}
 		transfer->done(transfer, code);
 	}
 }
@@ -254,13 +260,13 @@ static size_t header_came(char *bytes, size_t one, size_t size, void *arg)
 static int may_send(void *arg, char *address, char *own_address, int port, int own_port)
 {
 	struct cell__http_transfer *transfer = arg;
-	bool again = transfer->sent;
 	(void)address;
 	(void)own_address;
 	(void)port;
 	(void)own_port;
+	transfer->refused = transfer->once && transfer->sent;
 	transfer->sent = true;
-	return again && transfer->once ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+	return transfer->refused ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
 }
 
 static void set_common(struct cell__http_transfer *transfer)
@@ -342,8 +348,8 @@ int cell__http_start(struct cell__http *http, struct cell__http_transfer *transf
 		return -1;
 	curl_easy_reset(transfer->easy);
 	transfer->message[0] = '\0';
-	transfer->once = request->once;
-	transfer->sent = false;
+	transfer->once = !request->repeats && (strcmp(request->method, "POST") == 0 || strcmp(request->method, "PATCH") == 0);
+	transfer->sent = transfer->refused = false;
 	set_common(transfer);
 	set_request(transfer->easy, request);
 	return curl_multi_add_handle(http->multi, transfer->easy) == CURLM_OK ? 0 : -1;

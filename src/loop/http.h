@@ -27,7 +27,11 @@ struct cell__http_request {
 	int64_t connect_ms;     /* 0: libcurl's own limit */
 	int64_t timeout_ms;     /* time limit of the whole transfer; 0: none */
 	int64_t silence_s;      /* fail when no data arrives for this long; 0: never */
-	bool once; /* libcurl sends a request again whose old connection ended before the first byte of the answer: not this one */
+	/*
+	 * When a kept connection ends before the first byte of the answer, libcurl sends the request again over a new one.  POST and PATCH are not:
+	 * the first one may have been carried out.  This one changes nothing, so it may be sent twice.
+	 */
+	bool repeats;
 	bool path_as_is; /* leave /../ in the URL to the server */
 };
 
@@ -41,7 +45,7 @@ struct cell__http_transfer {
 	void (*header)(struct cell__http_transfer *transfer, const char *line, size_t size);
 	CURL *easy; /* for curl_easy_getinfo() and curl_easy_pause(); NULL before the first start */
 	struct curl_slist *headers;
-	bool once, sent;
+	bool once, sent, refused; /* it may be sent once; it was; libcurl wanted to send it again */
 	char message[CURL_ERROR_SIZE];
 };
 

@@ -173,7 +173,8 @@ int cell__embed_request_start(struct cell__embed_request *request, struct cell_e
 						 .body = request->body.data,
 						 .body_size = request->body.size,
 						 .connect_ms = CONNECT_MS,
-						 .timeout_ms = endpoint->request_ms };
+						 .timeout_ms = endpoint->request_ms,
+						 .repeats = true };
 	if (cell__http_add_header(&request->transfer, "Content-Type: application/json") < 0 ||
 	    cell__http_start(endpoint->http, &request->transfer, &what) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");

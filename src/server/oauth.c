@@ -173,6 +173,7 @@ static int begin(struct exchange *exchange)
 		.ca = oauth->config->ca,
 		.connect_ms = CONNECT_MS,
 		.timeout_ms = EXCHANGE_MS,
+		.repeats = true, /* a question about a token changes nothing */
 	};
 	exchange->body.size = 0;
 	return exchange->url && cell__http_start(oauth->http, &exchange->transfer, &request) == 0 ? 0 : -1;

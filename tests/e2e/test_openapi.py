@@ -1,5 +1,6 @@
 """Tools from OpenAPI documents (`type: openapi`), against a server of this test."""
 import base64
+import contextlib
 import email
 import email.policy
 import http.server
@@ -95,16 +96,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def server():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+@contextlib.contextmanager
+def serving_with(handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.seen, server.fetched = [], []
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving_with(Handler) as made:
+        yield made
 
 
 @pytest.fixture
@@ -131,6 +140,35 @@ def call(flags, code, **env):
 
 def fail(flags, code, **env):
     return json.loads(workcell("run", "--json", "--python", PYTHON, *flags, "-e", code, env=support.host_environment(**env)).out)["error"]
+
+
+class Forgetful(Handler):
+    """Keeps its connections; the second request on one is read, and then the connection ends without an answer."""
+    protocol_version = "HTTP/1.1"
+    requests = 0
+
+    def answer(self):
+        self.requests += 1
+        if self.requests == 1:
+            return super().answer()
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.seen.append((self.command, "lost"))
+        self.close_connection = True
+        return None
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+
+
+def test_what_may_have_been_done_is_not_sent_again(tools):
+    """libcurl sends a request once more when a connection that it had kept ends before the answer."""
+    with serving_with(Forgetful) as server:
+        flags = tools(variables={"port": str(server.server_port)})
+        error = fail(flags, "tools.pets.create(name='a'); tools.pets.create(name='b')")
+        assert "not sent again, because it may have been carried out" in error["message"], error
+        assert server.seen == [("POST", "/v1/pets"), ("POST", "lost")]
+        server.seen.clear()
+        call(flags, "tools.pets.whole(body=[1]); tools.pets.whole(body=[2])['body']")
+        assert server.seen == [("PUT", "/v1/whole"), ("PUT", "lost"), ("PUT", "/v1/whole")]
 
 
 def problem(flags):

@@ -146,7 +146,6 @@ static int start(struct cell__remote_exchange *exchange)
 		.connect_ms = CONNECT_TIMEOUT_MS,
 		.timeout_ms = exchange->timeout_ms,
 		.silence_s = exchange->streams ? SILENT_S : 0,
-		.once = exchange->streams && exchange->body, /* a run: it could have begun, with effects outside of its session */
 	};
 	return cell__http_start(kernel->remote->http, &exchange->transfer, &request);
 }
