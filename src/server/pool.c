@@ -67,7 +67,7 @@ struct cell_server_pool {
 	int64_t max_connections;
 	bool holds; /* each worker is held on a core */
 	cpu_set_t cores;
-	int next; /* worker, where several have as few clients */
+	int next; /* worker, where several have as little to do */
 	int inboxes[CELL_POOL_MAX_WORKERS][2]; /* read, written */
 };
 
@@ -646,7 +646,15 @@ int cell_server_pool_fd(const struct cell_server_pool *pool)
 	return pool ? pool->listen_fd : -1;
 }
 
-/* The one with the fewest clients; any: also one that leaves; core: only those that are held on that one, -1: all.  -1: none. */
+/* Has it fewer clients, or as many and fewer sessions?  Clients that come one after the other leave their sessions behind. */
+static bool is_idler(const struct place *one, const struct place *other)
+{
+	if (one->connections != other->connections)
+		return one->connections < other->connections;
+	return load(&one->use, offsetof(struct cell__server_use, sessions)) < load(&other->use, offsetof(struct cell__server_use, sessions));
+}
+
+/* The one with the least to do; any: also one that leaves; core: only those that are held on that one, -1: all.  -1: none. */
 static int find_worker(const struct cell_server_pool *pool, bool any, int core)
 {
 	int found = -1;
@@ -657,7 +665,7 @@ static int find_worker(const struct cell_server_pool *pool, bool any, int core)
 		bool may = __atomic_load_n(&place->up, __ATOMIC_SEQ_CST) || (any && __atomic_load_n(&place->reads, __ATOMIC_SEQ_CST));
 
 		if (may && (core < 0 || at % CPU_COUNT(&pool->cores) == core) &&
-		    (found < 0 || place->connections < pool->shared->workers[found].connections))
+		    (found < 0 || is_idler(place, &pool->shared->workers[found])))
 			found = at;
 	}
 	return found;
@@ -680,7 +688,7 @@ static int find_core(const struct cell_server_pool *pool, int fd)
  * The worker for a client.  fd: -1: it has not been accepted.  Workers that are held on cores get the clients of theirs: waking a process on another
  * core costs more than a short cell.  But clients that all arrive on one core are shared out.
  */
-static int choose_worker(struct cell_server_pool *pool, bool any, int fd)
+static int choose_worker(const struct cell_server_pool *pool, bool any, int fd)
 {
 	int found = find_worker(pool, any, -1), core = found >= 0 && fd >= 0 && pool->holds ? find_core(pool, fd) : -1;
 	int near = core < 0 ? -1 : find_worker(pool, any, core);
@@ -688,7 +696,6 @@ static int choose_worker(struct cell_server_pool *pool, bool any, int fd)
 
 	if (near >= 0 && places[near].connections <= 2 * places[found].connections + NEAR_CLIENTS)
 		found = near;
-	pool->next = found + 1;
 	return found;
 }
 
@@ -719,6 +726,7 @@ static int hand_out(struct cell_server_pool *pool, bool any)
 		cell__close_fd(&fd);
 		return -1;
 	}
+	pool->next = worker + 1;
 	counted = &pool->shared->workers[worker].connections;
 	__atomic_add_fetch(counted, 1, __ATOMIC_RELAXED);
 	if (send_message(pool, worker, CELL_POOL_CLIENT, fd, (const struct sockaddr *)&from, size) < 0)

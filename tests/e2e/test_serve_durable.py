@@ -208,7 +208,7 @@ def test_a_server_that_is_killed_loses_nothing(place, executor):
 
 def test_a_session_is_continued_by_its_worker(place):
     with serving.shared(*place, "--workers", "2") as server:
-        connections = [server.connect() for _ in range(2)]
+        connections = server.connect_to_each()
         for n, connection in enumerate(connections * 2):
             session = opened(server, connection=connection)
             value(server, session, "x = %d" % n)

@@ -400,7 +400,7 @@ def test_signed_urls_are_for_one_file_and_one_operation(sandbox, server):
 def test_signed_urls_find_the_worker_of_their_sandbox():
     """No word of such a URL says whose it is."""
     server = serving.Server("--executor", "subprocess", "--e2b", "--workers", 2, python=PYTHON, tokens=TOKENS)
-    connections = [server.connect() for _ in range(2)]  # one to each worker
+    connections = server.connect_to_each()
     made = [server.ask("POST", "/sandboxes", {"templateID": "base"}, token=None, headers={"X-API-Key": ALICE}, connection=connection)
             for connection in connections * 2]
     sandboxes = [Sandbox.connect(each.json["sandboxID"], **options_for(server)) for each in made]

@@ -25,7 +25,7 @@ class Inside:
     """Requests to one sandbox, by a connection to another worker where there is one."""
 
     def __init__(self, server):
-        self.server, self.connections = server, [server.connect() for _ in range(server.workers)]
+        self.server, self.connections = server, server.connect_to_each()
         made = server.ask("POST", "/sandboxes", {}, token=None, headers={"X-API-KEY": ALICE}, connection=self.connections[0]).json
         self.id, self.token = made["sandboxID"], made["envdAccessToken"]
 

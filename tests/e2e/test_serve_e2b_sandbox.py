@@ -516,7 +516,7 @@ def crew(tmp_path_factory):
 
 
 def test_any_worker_serves_any_sandbox(crew):
-    connections = [crew.connect() for _ in range(2)]
+    connections = crew.connect_to_each()
     made = []
     for connection in connections:
         answer = crew.ask("POST", "/v2/sandboxes", {"metadata": {"n": "1"}}, token=None, headers={"X-API-KEY": ALICE}, connection=connection)
@@ -560,7 +560,7 @@ def test_the_client_works_with_workers(crew):
 
 def test_snapshots_of_all_workers():
     with serving.shared("--executor", "subprocess", "--e2b", "--workers", 2, "--workspace-mode", "cow", tokens=TOKENS) as crew:
-        connections = [crew.connect() for _ in range(2)]
+        connections = crew.connect_to_each()
 
         def ask_through(connection, method, path, body=None, token=ALICE, **headers):
             return crew.ask(method, path, body, token=None, connection=connection,
@@ -596,7 +596,7 @@ def test_snapshots_of_all_workers():
 
 def test_names_of_snapshots_are_those_of_all_workers():
     crew = serving.Server("--executor", "subprocess", "--e2b", "--workers", 2, "--workspace-mode", "cow", tokens=TOKENS)
-    connections = [crew.connect() for _ in range(2)]
+    connections = crew.connect_to_each()
 
     def ask_through(connection, method, path, body=None, token=ALICE, **inside):
         return crew.ask(method, path, body, token=None, connection=connection, headers=inside or {"X-API-KEY": token})
@@ -632,7 +632,7 @@ def test_names_of_snapshots_are_those_of_all_workers():
     for connection in connections:
         connection.close()
     support.wait_until(lambda: len(crew.worker_pids()) == 2 and crew.text().count("reloaded: ") == 1, crew.text)
-    left = [crew.connect() for _ in range(2)]
+    left = crew.connect_to_each()
     for each in left:
         create(each, "n", 404)
         assert create(each, "n", token=BOB)[:2] == other[:2]

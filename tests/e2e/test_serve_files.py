@@ -279,7 +279,7 @@ def test_links_raced_against_requests(server, files, tmp_path):
 def test_links_raced_against_requests_of_another_worker(tmp_path):
     (tmp_path / "apart").mkdir()
     with serving.shared("--executor", "subprocess", "--workers", 2) as server:
-        one, other = [server.connect() for _ in range(2)]  # one to each worker
+        one, other = server.connect_to_each()
         session = server.session(connection=one)
         own = server.session(connection=other)
         assert own[:2] != session[:2]
@@ -291,7 +291,7 @@ def test_links_raced_against_requests_of_another_worker(tmp_path):
 def test_a_file_of_another_worker_that_is_cut_while_it_is_sent():
     """The answer breaks off; the session is still there."""
     with serving.shared("--executor", "subprocess", "--workers", 2) as server:
-        one, other = [server.connect() for _ in range(2)]
+        one, other = server.connect_to_each()
         session = server.session(connection=one)
         assert server.session(connection=other)[:2] != session[:2]
         files = "/v1/sessions/%s/files" % session
