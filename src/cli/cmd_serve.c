@@ -404,6 +404,9 @@ static void handle_signal(int number, siginfo_t *info, void *context)
 	(void)context;
 	if (number == SIGPIPE || (live.flags && live.flags->in_container && info->si_pid))
 		return;
+	/* Ctrl-C reaches every process of a terminal; the first one tells its workers, for whom that would be the second time. */
+	if (number == SIGINT && live.worker >= 0 && info->si_code == SI_KERNEL)
+		return;
 	if (!live.server)
 		has_to_end |= number != SIGHUP;
 	else if (number == SIGHUP)

@@ -1,5 +1,7 @@
 """`workcell serve --workers 2` that stops: as one process does, it answers for the sessions of every worker until they sleep."""
 import concurrent.futures
+import http.client
+import json
 import os
 import signal
 import socket
@@ -53,8 +55,12 @@ def session_of_each(server):
 
 
 def refuses(server):
+    return refuses_at(server.port)
+
+
+def refuses_at(port):
     try:
-        socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE).close()
+        socket.create_connection(("127.0.0.1", port), timeout=support.DEADLINE).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -294,3 +300,34 @@ def test_a_rolling_update_of_servers_with_workers(crew):
     assert not any(client.problems for client in clients), [(client.problems, client.count) for client in clients]
     log = [value["value"] for value in (servers[0].execute("n", session=client.session) for client in clients)]
     assert log == [client.count for client in clients]
+
+
+def stop_by_ctrl_c(terminal, tmp_path):
+    port = int(terminal.expect(r"listening on http://127\.0\.0\.1:(\d+)")[1])
+    begun, go, answers = tmp_path / "begun", tmp_path / "go", []
+
+    def ask():
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=support.DEADLINE)
+        connection.request("POST", "/execute", json.dumps({"code": "open(%r, 'w').close()\n" % str(begun) + WAIT_FOR_GO % (str(go), "6 * 7")}),
+                           {"Content-Type": "application/json"})
+        answers.append(json.loads(connection.getresponse().read()))
+        connection.close()
+
+    client = threading.Thread(target=ask)
+    client.start()
+    support.wait_until(begun.exists, "the cell runs")
+    os.write(terminal.fd, b"\x03")
+    support.wait_until(lambda: refuses_at(port), "it stops")
+    assert not answers
+    go.touch()
+    client.join(support.DEADLINE)
+    assert [answer["value"] for answer in answers] == [42], answers
+    assert terminal.process.wait(support.DEADLINE) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_lets_cells_end(workers, tmp_path):
+    """The terminal sends SIGINT to all of its processes, and the first one tells the workers: that is one request to stop, not two."""
+    flags = ["--executor", "subprocess", "--auth-disabled", "--workers", workers, "--listen", "127.0.0.1:0", "--python", support.PYTHON]
+    with support.Terminal("serve", *flags, cwd=tmp_path) as terminal:
+        stop_by_ctrl_c(terminal, tmp_path)
