@@ -33,7 +33,7 @@ static const int domains[N_DOMAINS] = { 1, 2 }; /* PYMEM_DOMAIN_MEM, PYMEM_DOMAI
 static struct allocator python[N_DOMAINS];
 static void (*get_allocator)(int domain, struct allocator *ret);
 static void (*set_allocator)(int domain, struct allocator *all); /* NULL: all is as Python has it */
-static size_t left;					      /* of EARLY_BYTES; 0 in the kernel itself */
+static size_t left;           /* of EARLY_BYTES; 0 in the kernel itself */
 
 static void *early_malloc(void *ctx, size_t size);
 

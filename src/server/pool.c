@@ -651,7 +651,8 @@ static bool is_idler(const struct place *one, const struct place *other)
 {
 	if (one->connections != other->connections)
 		return one->connections < other->connections;
-	return load(&one->use, offsetof(struct cell__server_use, sessions)) < load(&other->use, offsetof(struct cell__server_use, sessions));
+	return load(&one->use, offsetof(struct cell__server_use, sessions)) <
+	       load(&other->use, offsetof(struct cell__server_use, sessions));
 }
 
 /* The one with the least to do; any: also one that leaves; core: only those that are held on that one, -1: all.  -1: none. */
