@@ -582,6 +582,23 @@ static void find_used(struct saving *saving)
 }
 
 /*
+ * Our own variables are not mapped from the new file, and may not stay in an earlier one that the host lets go: they get memory of their own.
+ * Between the two calls nothing writes to them.
+ */
+static int own_piece(const struct cell_image_part *piece, int prot)
+{
+	void *copy = mmap(NULL, piece->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (copy == MAP_FAILED)
+		return -1;
+	memcpy(copy, (const void *)(uintptr_t)piece->at, piece->bytes);
+	if (mprotect(copy, piece->bytes, prot) == 0 &&
+	    mremap(copy, piece->bytes, piece->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)piece->at) != MAP_FAILED)
+		return 0;
+	munmap(copy, piece->bytes);
+	return -1;
+}
+
+/*
  * Pages that are in the file now need not be ours any longer.  Not those that have changed since they were written: our own variables, the
  * stack.  What else may have changed there in the meantime is errno.
  */
@@ -598,9 +615,11 @@ static int keep_in_file(int fd, const struct saving *saving)
 		while (saving->maps.areas[k].end <= piece->at)
 			k++;
 		const struct area *area = &saving->maps.areas[k];
-		bool ours = (area->start <= (uintptr_t)saving && (uintptr_t)saving < area->end) ||
-			    (area->start < wc_image_handover.stack_to && wc_image_handover.stack_from < area->end);
+		bool is_stack = area->start < wc_image_handover.stack_to && wc_image_handover.stack_from < area->end;
+		bool ours = is_stack || (area->start <= (uintptr_t)saving && (uintptr_t)saving < area->end);
 		bool anew = area->kind == AREA_ANON && area->inode != 0; /* no page may stay in an earlier image */
+		if (ours && anew && !is_stack && own_piece(piece, (int)area->prot) < 0)
+			return -1;
 		/* A disk may be mounted such that nothing on it can be executed, and the image may be mapped from there one day. */
 		if ((piece->bytes < least && !anew) || area->shared || ours || ((area->prot & PROT_EXEC) && !anew) ||
 		    (area->kind != AREA_ANON && area->kind != AREA_IMAGE && area->kind != AREA_HEAP))

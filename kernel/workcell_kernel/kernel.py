@@ -417,10 +417,11 @@ class Kernel:
 
                     answer["left"] = held.left_behind(self, fds, alone, carried)
                 answer["held"] = carried.held
+                keeps = in_jail and not options.get("ends")
+                answer["stays"] = not keeps  # this kernel's memory is in the images that it was in before
                 reads = options.get("reads")  # the host reads the memory, and has the answer then
                 waits = (fds[1], ident, dumps(answer)[:-1].encode(), reads) if reads and not carried.held else ()
-                uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0),
-                                                                           in_jail and not options.get("ends"), *waits)
+                uses = None if carried.held else _workcell.image_save(fds[0], limits.limits.get("memory", 0), keeps, *waits)
                 if not carried.held and uses is None:
                     options = loads(_workcell.image_given())
                     branch.continue_from_image(self, carried, options)

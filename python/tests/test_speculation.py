@@ -474,6 +474,37 @@ def test_memory_of_both_counts(tmp_path):
     gated(scenario, "sandbox", tmp_path, policy_name=str(policy))
 
 
+OWN_VARIABLES = """
+found = [(*(int(end, 16) for end in line.split()[0].split("-")), line) for line in open("/proc/self/maps")]
+begin = max(end for _, end, line in found if "_workcell.abi3.so" in line)
+end = next(end for start, end, _ in found if start == begin)
+n, big = 0, b"x" * 20000000
+"""
+WRITE_TO_THEM = """
+import ctypes
+for at in range(begin, end, 4096):
+    byte = ctypes.c_char.from_address(at)
+    byte.value = byte.value
+n += 1
+tools.pay(amount=1)
+"""
+
+
+def test_a_session_that_is_copied_again_and_again(tmp_path):
+    """A copy has the kernel's own variables from the file of the first one, as all of their pages were written to. Later that file goes, because
+    little else of it is used."""
+    async def scenario(gate, work):
+        await gate.session.run(OWN_VARIABLES)
+        for i in range(5):
+            cell, request = await gate.runs(WRITE_TO_THEM)
+            await (request.reject() if i else request.accept())
+            assert bool((await cell).error) == bool(i)
+            await gate.session.run("big = None")
+        assert (await gate.session.run("n")).value == 5
+
+    gated(scenario, "sandbox", tmp_path)
+
+
 def test_nothing_is_left(executor, tmp_path):
     async def scenario(gate, work):
         await gate.session.run("n = 0")

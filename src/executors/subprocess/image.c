@@ -231,7 +231,7 @@ static void take_image(struct cell__sub_kernel *source, struct cell__sub_image *
 	take_said(image, json_object_get(answer, "reads"));
 	if (fstat(image->fd, &st) == 0) {
 		image->inode = st.st_ino;
-		if (!image->portable && !image->ends)
+		if (!image->portable && !image->ends && !json_is_true(json_object_get(answer, "stays")))
 			take_bases(source, image); /* its memory is there, whatever comes of the fork */
 		/* Not F_SEAL_WRITE, which waits for other CPUs: what a mapping of the source can still change are its own forks. */
 		image->written = fcntl(image->fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
