@@ -706,12 +706,41 @@ void cell_server_pool_hold(struct cell_server_pool *pool)
 		pool->holds = sched_getaffinity(0, sizeof(pool->cores), &pool->cores) == 0 && CPU_COUNT(&pool->cores) > 0;
 }
 
+/* Closes our fd of it. */
+static void give_client(struct cell_server_pool *pool, int worker, int fd, const struct sockaddr_storage *from, socklen_t size)
+{
+	int64_t *counted = &pool->shared->workers[worker].connections;
+
+	pool->next = worker + 1;
+	__atomic_add_fetch(counted, 1, __ATOMIC_RELAXED);
+	if (send_message(pool, worker, CELL_POOL_CLIENT, fd, (const struct sockaddr *)from, size) < 0)
+		__atomic_sub_fetch(counted, 1, __ATOMIC_RELAXED); /* it is too far behind: the client is turned away */
+	cell__close_fd(&fd);
+}
+
+/* What a dead worker had not taken: nothing of its clients was read, so others can have them.  The rest sees the end of its connections. */
+static void pass_on_inbox(struct cell_server_pool *pool, int dead)
+{
+	struct sockaddr_storage from = { 0 };
+	socklen_t size;
+	char what;
+	int fd, worker;
+
+	while (take_message(pool->inboxes[dead][0], &what, &fd, &from, &size) == 0) {
+		worker = what == CELL_POOL_CLIENT && fd >= 0 ? choose_worker(pool, false, fd) : -1;
+		if (worker >= 0)
+			give_client(pool, worker, fd, &from, size);
+		else
+			cell__close_fd(&fd);
+	}
+}
+
 /* Gives one client to a worker.  1: done; 0: none waits; -1: not now. */
 static int hand_out(struct cell_server_pool *pool, bool any)
 {
 	struct sockaddr_storage from = { 0 };
 	socklen_t size = sizeof(from);
-	int64_t connections = 0, *counted;
+	int64_t connections = 0;
 	int worker = choose_worker(pool, any, -1), fd;
 
 	for (int at = 0; at < pool->n; at++)
@@ -727,12 +756,7 @@ static int hand_out(struct cell_server_pool *pool, bool any)
 		cell__close_fd(&fd);
 		return -1;
 	}
-	pool->next = worker + 1;
-	counted = &pool->shared->workers[worker].connections;
-	__atomic_add_fetch(counted, 1, __ATOMIC_RELAXED);
-	if (send_message(pool, worker, CELL_POOL_CLIENT, fd, (const struct sockaddr *)&from, size) < 0)
-		__atomic_sub_fetch(counted, 1, __ATOMIC_RELAXED); /* it is too far behind: the client is turned away */
-	cell__close_fd(&fd);
+	give_client(pool, worker, fd, &from, size);
 	return 1;
 }
 
@@ -769,8 +793,7 @@ void cell_server_pool_clear(struct cell_server_pool *pool, int worker)
 	place->up = 0;
 	__atomic_store_n(&place->reads, 0, __ATOMIC_SEQ_CST);
 	place->generation++;
-	/* What was sent to the dead one: clients see the end of their connections and may try again. */
-	clear_inbox(pool, worker);
+	pass_on_inbox(pool, worker);
 	memset(&pool->shared->lists[worker], 0,
 	       pool->shared->lists[worker].used * sizeof(pool->shared->lists[worker].ids[0]) + offsetof(struct list, ids));
 	place->connections = 0;

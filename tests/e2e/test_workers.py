@@ -200,6 +200,25 @@ def test_a_worker_that_dies_takes_only_its_sessions():
     server.close()
 
 
+def test_clients_that_a_dead_worker_had_not_taken_go_to_another():
+    """Its death is known a moment later: until then clients are handed to it."""
+    server = serving.Server("--executor", "subprocess", "--workers", 2)
+    for connection in server.connect_to_each():
+        connection.close()
+    first, _ = server.worker_pids()
+    os.kill(first, signal.SIGSTOP)
+    clients = [server.connect() for _ in range(4)]
+    for client in clients:
+        client.connect()
+        client.request("GET", "/health")
+    os.kill(first, signal.SIGKILL)
+    assert [client.getresponse().status for client in clients] == [200] * 4
+    support.wait_until(lambda: len(server.worker_pids()) == 2, server.text)
+    for client in clients:
+        client.close()
+    server.close()
+
+
 @pytest.mark.parametrize("flags", [(), ("--e2b", "--hold-workers")], ids=["plain", "e2b, held"])
 def test_there_is_a_worker_for_each_core(flags):
     server = serving.Server("--executor", "subprocess", "--workers", 0, *flags)
