@@ -3,7 +3,7 @@
 
 SDK and CODE_INTERPRETER are checkouts of e2b-dev/E2B and e2b-dev/code-interpreter.  PATH is an interpreter with their packages, e2b and
 e2b-code-interpreter, and what their tests use: pytest, pytest-xdist, pytest-asyncio, pytest-timeout, pytest-dotenv,
-dockerfile-parse, numpy, pandas, matplotlib, pillow.  Runs what makes sense for a
+dockerfile-parse, IPython, numpy, pandas, matplotlib, pillow.  Runs what makes sense for a
 server on this machine; tests of the groups below fail, for the reasons that docs/e2b.md has.  The exit status is 1 if any other fails.
 """
 import argparse
