@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -533,6 +534,7 @@ static bool was_confined(const struct confined *found, int64_t pid)
 struct early {
 	struct cell_engine *engine;
 	bool sent, taken;
+	atomic_bool over; /* the environment has started */
 	int rc;
 };
 
@@ -555,13 +557,14 @@ static bool is_sent(void *arg)
 {
 	struct early *early = arg;
 	cell__loop_call(early->engine->loop, send_warmed, early);
-	return early->sent;
+	return early->sent || atomic_load(&early->over);
 }
 
 static void *prewarm(void *arg)
 {
 	struct early *early = arg;
 	early->rc = cell_engine_prewarm(early->engine, TEST_PYTHON, NULL, NULL, NULL);
+	atomic_store(&early->over, true);
 	return NULL;
 }
 
@@ -569,14 +572,18 @@ static void *prewarm(void *arg)
 static void test_warm_before_ready(void **state)
 {
 	(void)state;
-	struct early early = { .engine = support_engine(1), .rc = -1 };
-	pthread_t thread;
-	assert_int_equal(pthread_create(&thread, NULL, prewarm, &early), 0);
-	assert_true(support_wait(is_sent, &early));
-	assert_true(early.taken);
-	pthread_join(thread, NULL);
-	assert_int_equal(early.rc, 0);
-	cell_engine_destroy(early.engine);
+	struct early early = { .sent = false };
+	/* On a busy machine an environment may have started before we ask for the first time. */
+	for (int i = 0; i < 50 && !early.sent; i++) {
+		pthread_t thread;
+		early = (struct early){ .engine = support_engine(1), .rc = -1 };
+		assert_int_equal(pthread_create(&thread, NULL, prewarm, &early), 0);
+		assert_true(support_wait(is_sent, &early));
+		pthread_join(thread, NULL);
+		assert_int_equal(early.rc, 0);
+		cell_engine_destroy(early.engine);
+	}
+	assert_true(early.sent && early.taken);
 }
 
 /* Kernels of a sandbox that are confined to the last step before a session asks for them. */
