@@ -6,13 +6,9 @@
  * objects of all sizes side by side.  So the first EARLY_BYTES come from malloc(); then Python's own functions are set again, and the program
  * pays nothing for it from there on.  Freeing needs no care: pymalloc hands memory that is in none of its pools to free(), as it does with
  * large objects.
- *
- * PyMem_SetAllocator() is public, but not in the limited API: where it is missing nothing changes.
  */
-#define _GNU_SOURCE
 #include "ext.h"
 
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,31 +16,21 @@
 #define EARLY_BYTES ((size_t)64 << 10)
 #define N_DOMAINS 2
 
-/* PyMemAllocatorEx of every CPython since 3.5. */
-struct allocator {
-	void *ctx;
-	void *(*malloc)(void *ctx, size_t size);
-	void *(*calloc)(void *ctx, size_t n, size_t size);
-	void *(*realloc)(void *ctx, void *at, size_t size);
-	void (*free)(void *ctx, void *at);
-};
-
 static const int domains[N_DOMAINS] = { 1, 2 }; /* PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ */
-static struct allocator python[N_DOMAINS];
-static void (*get_allocator)(int domain, struct allocator *ret);
-static void (*set_allocator)(int domain, struct allocator *all); /* NULL: all is as Python has it */
-static size_t left;           /* of EARLY_BYTES; 0 in the kernel itself */
+static struct wc_allocator python[N_DOMAINS];
+static bool is_prepared; /* else all is as Python has it */
+static size_t left;      /* of EARLY_BYTES; 0 in the kernel itself */
 
 static void *early_malloc(void *ctx, size_t size);
 
 static void end_early(void)
 {
-	struct allocator now;
+	struct wc_allocator now;
 	left = 0;
 	for (int i = 0; i < N_DOMAINS; i++) {
-		get_allocator(domains[i], &now);
+		PyMem_GetAllocator(domains[i], &now);
 		if (now.malloc == early_malloc) /* not where the program has put its own before it, as tracemalloc does */
-			set_allocator(domains[i], &python[i]);
+			PyMem_SetAllocator(domains[i], &python[i]);
 	}
 }
 
@@ -66,31 +52,31 @@ static size_t at_least_one(size_t size)
 
 static void *early_malloc(void *ctx, size_t size)
 {
-	struct allocator *own = &python[(uintptr_t)ctx];
+	struct wc_allocator *own = &python[(uintptr_t)ctx];
 	return take(size) ? malloc(at_least_one(size)) : own->malloc(own->ctx, size);
 }
 
 static void *early_calloc(void *ctx, size_t n, size_t size)
 {
-	struct allocator *own = &python[(uintptr_t)ctx];
+	struct wc_allocator *own = &python[(uintptr_t)ctx];
 	bool is_small = n < EARLY_BYTES && size < EARLY_BYTES;
 	return is_small && take(n * size) ? calloc(at_least_one(n), at_least_one(size)) : own->calloc(own->ctx, n, size);
 }
 
 static void *early_realloc(void *ctx, void *at, size_t size)
 {
-	struct allocator *own = &python[(uintptr_t)ctx];
+	struct wc_allocator *own = &python[(uintptr_t)ctx];
 	return !at && take(size) ? malloc(at_least_one(size)) : own->realloc(own->ctx, at, size);
 }
 
 static void early_free(void *ctx, void *at)
 {
-	struct allocator *own = &python[(uintptr_t)ctx];
+	struct wc_allocator *own = &python[(uintptr_t)ctx];
 	own->free(own->ctx, at);
 }
 
 /* Does its free() accept memory of malloc()?  Debug hooks and tracemalloc have a context and do not; a free-threaded Python uses mimalloc. */
-static bool is_known(const struct allocator *own)
+static bool is_known(const struct wc_allocator *own)
 {
 	PyObject *flags = PySys_GetObject("abiflags");
 	const char *text = flags ? PyUnicode_AsUTF8AndSize(flags, NULL) : NULL;
@@ -100,26 +86,21 @@ static bool is_known(const struct allocator *own)
 
 void wc_early_prepare(void)
 {
-	void (*set)(int domain, struct allocator *all) = NULL;
-	*(void **)&get_allocator = dlsym(RTLD_DEFAULT, "PyMem_GetAllocator");
-	*(void **)&set = dlsym(RTLD_DEFAULT, "PyMem_SetAllocator");
-	if (!get_allocator || !set)
-		return;
 	for (int i = 0; i < N_DOMAINS; i++) {
-		get_allocator(domains[i], &python[i]);
+		PyMem_GetAllocator(domains[i], &python[i]);
 		if (!is_known(&python[i]))
 			return;
 	}
 	PyGC_Collect(); /* objects that Python keeps for later lie anywhere */
-	set_allocator = set;
+	is_prepared = true;
 	for (int i = 0; i < N_DOMAINS; i++) {
-		struct allocator early = { (void *)(uintptr_t)i, early_malloc, early_calloc, early_realloc, early_free };
-		set(domains[i], &early);
+		struct wc_allocator early = { (void *)(uintptr_t)i, early_malloc, early_calloc, early_realloc, early_free };
+		PyMem_SetAllocator(domains[i], &early);
 	}
 }
 
 void wc_early_begin(void)
 {
-	if (set_allocator)
+	if (is_prepared)
 		left = EARLY_BYTES;
 }

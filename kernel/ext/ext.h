@@ -127,6 +127,19 @@ PyObject *wc_template_code(PyObject *self, PyObject *unused);
  */
 int wc_template_data(void (*program)(void));
 
+/* ---- Python's allocators ---- */
+
+/* Exported by every CPython since 3.5; the limited API's headers do not show them. */
+struct wc_allocator {
+	void *ctx;
+	void *(*malloc)(void *ctx, size_t size);
+	void *(*calloc)(void *ctx, size_t count, size_t size);
+	void *(*realloc)(void *ctx, void *at, size_t size);
+	void (*free)(void *ctx, void *at);
+};
+extern void PyMem_GetAllocator(int domain, struct wc_allocator *ret_allocator);
+extern void PyMem_SetAllocator(int domain, struct wc_allocator *allocator);
+
 /* ---- early.c ---- */
 
 /* In a process that forks programs, before the first fork that wc_early_begin() is called in. */

@@ -30,25 +30,16 @@
 #define MADV_COLLAPSE 25
 #endif
 
-/* Exported by every CPython since 3.5; the limited API's headers do not show them. */
-struct allocator {
-	void *ctx;
-	void *(*malloc)(void *ctx, size_t size);
-	void *(*calloc)(void *ctx, size_t count, size_t size);
-	void *(*realloc)(void *ctx, void *at, size_t size);
-	void (*free)(void *ctx, void *at);
-};
+/* As those of ext.h. */
 struct arena_allocator {
 	void *ctx;
 	void *(*alloc)(void *ctx, size_t size);
 	void (*free)(void *ctx, void *at, size_t size);
 };
 #define DOMAIN_RAW 0 /* PYMEM_DOMAIN_RAW; the other domains come here with what is larger than 512 bytes */
-extern void PyMem_GetAllocator(int domain, struct allocator *ret_allocator);
-extern void PyMem_SetAllocator(int domain, struct allocator *allocator);
 extern void PyObject_SetArenaAllocator(struct arena_allocator *allocator);
 
-static struct allocator raw;
+static struct wc_allocator raw;
 static _Atomic(uintptr_t) advised; /* malloc's heap up to here needs no further look */
 static uintptr_t plain_end, page_bytes;
 static size_t arenas;              /* bytes of arenas so far; used with the GIL held, like the two below */
@@ -166,6 +157,6 @@ void wc_heap_begin(void)
 	plain_end = (uintptr_t)sbrk(0) + PLAIN_BYTES;
 	atomic_store(&advised, plain_end);
 	PyMem_GetAllocator(DOMAIN_RAW, &raw);
-	PyMem_SetAllocator(DOMAIN_RAW, &(struct allocator){ raw.ctx, raw_malloc, raw_calloc, raw_realloc, raw.free });
+	PyMem_SetAllocator(DOMAIN_RAW, &(struct wc_allocator){ raw.ctx, raw_malloc, raw_calloc, raw_realloc, raw.free });
 	PyObject_SetArenaAllocator(&(struct arena_allocator){ NULL, arena_alloc, arena_free });
 }
